@@ -1,0 +1,1 @@
+"""Fairness: are people of different groups treated alike, and how surely do we know?"""

@@ -1,0 +1,1 @@
+"""Privacy: what does the model give away about the records it was trained on?"""

@@ -1,0 +1,1 @@
+"""Watermark: does a model or a text carry the mark that its owner says it carries?"""
