@@ -1,0 +1,1 @@
+"""Ring 2: the machinery. Opens uploaded files and runs methods in a confined child process."""
