@@ -1,0 +1,1 @@
+"""What a user does that crosses rows or starts work. Pages and REST call the same functions."""
