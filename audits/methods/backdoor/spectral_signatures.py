@@ -19,6 +19,9 @@ criteria for testing outlying observations", Annals of Mathematical Statistics 1
 Limits: on small data sets and where about half of a class is poisoned the ranking is no better than chance, though the class may
 still stand out; several poisoned classes mask each other; a class with two natural styles looks poisoned; clean-label and
 adaptive poison leaves no signature. Fewer than six classes give no measure of what is usual.
+Measured on convolutional networks for 4,000 MNIST digits, none used to choose the statistic, though the level was set after
+seeing the clean ones: no class named on 16 clean ones, the poisoned class on 12 of 15 with 13 to 33 % of a class poisoned (8 of 9 patches, 4 of 6 blends); the AUC of
+poison in its class is 0.93 or more by the whitened score in 14 of the 15 and by the published one in 6.
 Agrees with: SpectralSignatureDefense of the Adversarial Robustness Toolbox 1.20 (published score, same formula by full SVD).
 """
 
